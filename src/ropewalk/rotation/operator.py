@@ -122,7 +122,8 @@ def _run(xs: _Tensors, ys: _Tensors, table: Table, inverse: bool, factor: float)
         _written(tuple(_plain(x, table, inverse, factor) for x in xs), ys)
         return
     adjacent, first, source = table.pairing is Pairing.ADJACENT, table.first, table.source
-    if table.deferred and source is not None:
+    in_kernel = xs[0].is_cpu or xs[0].dtype != torch.float64  # a GPU kernel makes phases in float32
+    if table.deferred and source is not None and in_kernel:
         words = source.words_for_kernel()
         if not kernel.rotate_at(
             *views, source.positions, words, adjacent=adjacent, first=first, inverse=inverse, factor=factor
