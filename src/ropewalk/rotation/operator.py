@@ -66,9 +66,10 @@ def _rotate(
     factor = 1.0 / table.factor if inverse else table.factor
     if torch.compiler.is_compiling():
         return _written(tuple(_plain(x, table, inverse, factor) for x in xs), outs)
+    watched = not bare(*xs) or (outs is not None and not bare(*outs))
     if inplace:
-        _check_in_place(xs, names)
-    if table.learned or not bare(*xs) or (outs is not None and not bare(*outs)):
+        _check_in_place(xs, names, watched)
+    if table.learned or watched:
         results = tuple(_plain(x, table, inverse, factor) for x in xs)
         return _written(results, xs if inplace else outs)
     if torch.is_grad_enabled() and any(x.requires_grad for x in xs):
@@ -76,10 +77,13 @@ def _rotate(
     return _turn_now(xs, table, inverse, factor, xs if inplace else outs)
 
 
-def _check_in_place(xs: _Tensors, names: tuple[str, ...]) -> None:
+def _check_in_place(xs: _Tensors, names: tuple[str, ...], watched: bool) -> None:
     for at, x in enumerate(xs):
         checks.inplace_target(x, names[at])
-    if len(xs) == 2 and xs[0].data_ptr() == xs[1].data_ptr() and xs[0].numel():
+    if len(xs) == 1:
+        return
+    q, k = xs  # what is watched may have no memory: fake and abstract tensors
+    if q is k or (not watched and q.data_ptr() == k.data_ptr() and q.numel()):
         raise InputError("k", "another tensor than `q` to be turned in place", "the same")
 
 
@@ -182,6 +186,6 @@ def _transposed(gradient: Tensor, table: Table, inverse: bool, factor: float) ->
     if gradient.requires_grad and torch.is_grad_enabled():
         return _with_gradient(gradient.contiguous(), table, inverse, factor, False)
     if gradient.stride()[-1] != 1:  # such as the expanded gradient of a sum: our own copy can be turned in place
-        copy = gradient.contiguous()
-        return _turn_now((copy,), table, inverse, factor, (copy,))[0]
+        copy = (gradient.contiguous(),)
+        return _turn_now(copy, table, inverse, factor, copy)[0]
     return _turn_now((gradient,), table, inverse, factor, None)[0]

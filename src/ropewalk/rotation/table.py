@@ -35,10 +35,10 @@ class Source:
 
     __slots__ = ("positions", "words")
 
-    def __init__(self, positions: Tensor, words: str) -> None:
-        # A caller may count his positions on in place before the backward pass reads them again.
-        keep = torch.is_grad_enabled() and not positions.requires_grad and not torch.compiler.is_compiling()
-        self.positions = positions.clone() if keep else positions
+    def __init__(self, positions: Tensor, words: str, *, copy: bool = True) -> None:
+        # A caller may count his positions on in place before the table, or the backward pass, reads them again.
+        copy = copy and not torch.compiler.is_compiling() and bare(positions) and not positions.requires_grad
+        self.positions = positions.clone() if copy else positions
         self.words = words
 
     def words_for_kernel(self) -> Tensor:

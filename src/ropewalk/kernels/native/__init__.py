@@ -92,12 +92,14 @@ def _openmp_of_torch() -> str | None:
 
 
 def _loaded_libraries() -> list[str]:
+    """OpenMP runtimes of this process, torch's own first: other packages may have brought theirs."""
+    own = Path(torch.__file__).parent / "lib"
     maps = Path("/proc/self/maps")
-    beside_torch = [str(path) for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*"))]
     if not maps.exists():
-        return beside_torch
+        return sorted(str(path) for path in own.glob("lib*omp*"))
     loaded = {line.split(maxsplit=5)[-1].strip() for line in maps.read_text().splitlines() if "omp" in line}
-    return sorted(path for path in loaded if path.startswith("/"))
+    paths = sorted(path for path in loaded if path.startswith("/"))
+    return sorted(paths, key=lambda path: not path.startswith(str(own)))
 
 
 def _has_gomp(path: str) -> bool:

@@ -60,6 +60,9 @@ static inline int position_major(const Tensor *tensor) { return tensor->source_p
 // follows without loss (four and more cost 1.1-2x).
 enum { GROUP = 2 };
 
+// Bytes of a result from which on it is written past the caches.
+enum { STREAMED = 16 << 20 };
+
 static inline ptrdiff_t units(const Rotation *rotation, const Tensor *tensor) {
   ptrdiff_t groups = position_major(tensor) ? 1 : (tensor->heads + GROUP - 1) / GROUP;
   return rotation->batch * groups * rotation->length;
