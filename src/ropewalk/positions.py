@@ -33,7 +33,8 @@ def from_mask(mask: Tensor) -> Tensor:
         _check_integers("mask", mask, 2, "(B, S)", rule="of bool or an integer type")
     elif mask.dim() != 2:
         raise InputError("mask", "(B, S)", f"of shape {tuple(mask.shape)}")
-    return (mask.to(torch.int64).cumsum(-1) - 1).clamp_min(0)
+    real = mask.to(torch.int64)
+    return (real.cumsum(-1) - 1) * real
 
 
 def from_lengths(lengths: Tensor, *, total: int) -> Tensor:

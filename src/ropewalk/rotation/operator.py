@@ -34,8 +34,9 @@ def rotate(
 ) -> Tensor:
     """Turn every pair of `x` (..., H, S, D) to its position.
 
-    `inplace` reuses the memory of `x`: use the result, not `x`, from then on (under a compiler `x` itself may stay as
-    it was). `out` receives the result, and may be a slice of a larger tensor such as a key cache. `inverse` turns back.
+    `inplace` reuses the memory of `x`: use the result, not `x`, from then on (under a compiler, and for tables with
+    gradients, `x` itself stays as it was). `out` receives the result, and may be a slice of a larger tensor such as a
+    key cache. `inverse` turns back.
     """
     return _rotate((x,), ("x",), table, inplace, None if out is None else (out,), inverse)[0]
 
@@ -71,7 +72,8 @@ def _rotate(
         _check_in_place(xs, names, watched)
     if table.learned or watched:
         results = tuple(_plain(x, table, inverse, factor) for x in xs)
-        return _written(results, xs if inplace else outs)
+        overwrite = inplace and not table.learned  # the gradient of a learned table needs x as it was
+        return _written(results, xs if overwrite else outs)
     if torch.is_grad_enabled() and any(x.requires_grad for x in xs):
         return tuple(_with_gradient(x, table, inverse, factor, inplace) for x in xs)
     return _turn_now(xs, table, inverse, factor, xs if inplace else outs)

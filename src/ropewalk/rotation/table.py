@@ -76,6 +76,7 @@ class Table:
     ) -> None:
         if cos is not None and sin is not None:
             _check(cos, sin, head_dim)
+            _check_conventions(pairing, part)
             self.shape: tuple[int, ...] = tuple(cos.shape)
             cos, sin = cos.contiguous(), sin.contiguous()
         elif source is not None:
@@ -147,3 +148,10 @@ def _check(cos: Tensor, sin: Tensor, head_dim: int) -> None:
     if cos.dim() not in (2, 3) or cos.shape != sin.shape or 2 * cos.shape[-1] > head_dim:
         rule = f"two tensors of equal shape (S, P) or (B, S, P) with 2 P ≤ {head_dim}"
         raise InputError("table", rule, f"{tuple(cos.shape)} and {tuple(sin.shape)}")
+
+
+def _check_conventions(pairing: Pairing, part: Part) -> None:
+    if not isinstance(pairing, Pairing):
+        raise InputError("pairing", "Pairing.ADJACENT or Pairing.HALVES", repr(pairing))
+    if not isinstance(part, Part):
+        raise InputError("part", "Part.LEADING or Part.TRAILING", repr(part))
