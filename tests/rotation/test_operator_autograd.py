@@ -175,6 +175,16 @@ def test_a_retained_graph_gives_the_same_gradients_again_and_adds_them_up() -> N
         loss.backward()
 
 
+def test_one_table_serves_many_layers_and_many_backward_passes() -> None:
+    """A cached table that carries a graph has failed with "backward through the graph a second time"."""
+    table, x = rope_of().table(AT), leaf(2, 4, 2, 6)
+    (want,) = torch.autograd.grad(rotate(x, table).pow(3).sum(), x)
+    for _ in range(2):
+        hidden = rotate(rotate(x, table) * 1, table, inplace=True, inverse=True)
+        (got,) = torch.autograd.grad(rotate(hidden, table).pow(3).sum(), x)
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
 def test_gradients_of_gradients_of_gradients() -> None:
     x, table = leaf(1, 2, 2, 6), rope_of().table(AT)
 

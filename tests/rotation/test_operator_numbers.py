@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from oracle import FLOATS, HUGE, assert_turned, random, sizes, turned
@@ -179,6 +181,29 @@ def test_nothing_to_turn_gives_nothing(shape: tuple[int, ...], pairing: Pairing)
     rotate(x, table).sum().backward()
     assert x.grad is not None
     assert x.grad.shape == shape
+
+
+@st.composite
+def scattered(draw: st.DrawFn) -> tuple[Tensor, int, Part]:
+    """(B, H, S, D) in any order in memory, with gaps, and how many of its channels turn at which end."""
+    sizes_of_axes = [draw(st.integers(1, limit)) for limit in (3, 5, 9)]
+    rotary_dim, passing, gap = 2 * draw(st.integers(1, 40)), draw(st.integers(0, 9)), draw(st.integers(0, 3))
+    order = draw(st.permutations(range(3)))
+    memory = random(*(sizes_of_axes[axis] for axis in order), gap + rotary_dim + passing, seed=draw(st.integers(0, 99)))
+    x = memory.to(draw(st.sampled_from(FLOATS)))[..., gap:].permute(*(order.index(axis) for axis in range(3)), 3)
+    return x, rotary_dim, draw(st.sampled_from(Part))
+
+
+@settings(deadline=None, max_examples=150)
+@given(scattered(), st.sampled_from(Pairing), st.booleans(), st.booleans())
+def test_any_shape_in_any_memory_is_turned_as_defined(
+    case: tuple[Tensor, int, Part], pairing: Pairing, per_row: bool, inplace: bool
+) -> None:
+    x, rotary_dim, part = case
+    at = torch.arange(x.shape[0] * x.shape[2]).view(x.shape[0], -1) * 1001 if per_row else torch.arange(x.shape[2]) + 77
+    rope = Rotary(head_dim=x.shape[-1], pairing=pairing, rotary_dim=rotary_dim, part=part)
+    turned_x = rotate(x.clone() if inplace else x, rope.table(at), inplace=inplace)
+    assert_turned(turned_x, x, at, pairing=pairing, rotary_dim=rotary_dim, part=part)
 
 
 @pytest.mark.usefixtures("body")

@@ -1,10 +1,12 @@
 """What a table may be made of, and that it serves every tensor and stays what it was."""
 
 import copy
+from dataclasses import is_dataclass
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from oracle import FLOATS, bits, random, same_bits
 from ropewalk import Pairing, Part, Rotary, Table, rotate
@@ -90,6 +92,14 @@ def test_a_table_keeps_the_positions_it_was_made_from(length: int, gradients: bo
 def test_a_copied_table_turns_like_the_table(length: int) -> None:
     x, table = random(2, 3, length, D), rope_of().table(torch.arange(length) + 7)
     assert torch.equal(rotate(x, copy.deepcopy(table)), rotate(x, table))
+
+
+def test_what_looks_for_tensors_in_the_inputs_of_a_model_finds_none_in_a_table() -> None:
+    """Such as FSDP, which casts those it finds to half precision."""
+    table = rope_of().table(torch.arange(90))
+    assert tree_leaves({"inputs": (table, [table])}) == [table, table]
+    assert not is_dataclass(table)
+    assert not isinstance(table, tuple | list | dict)
 
 
 def test_a_table_says_what_it_is_for() -> None:

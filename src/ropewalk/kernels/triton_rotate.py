@@ -51,6 +51,7 @@ def rotate(
     first: int,
     inverse: bool,
     factor: float,
+    fresh: bool = False,  # noqa: ARG001
 ) -> None:
     """Turn one or two tensors (B, H, S, D) by a contiguous table (S, P) or (1 | B, S, P); an output may be its input.
 
@@ -71,6 +72,7 @@ def rotate_at(
     first: int,
     inverse: bool,
     factor: float,
+    fresh: bool = False,  # noqa: ARG001
 ) -> bool:
     """The same without a table, not for float64: integer positions (S,) or (1 | B, S), words (3, P) in int64.
 

@@ -103,6 +103,7 @@ def _plain(x: Tensor, table: Table, inverse: bool, factor: float) -> Tensor:
 
 def _turn_now(xs: _Tensors, table: Table, inverse: bool, factor: float, targets: _Tensors | None) -> _Tensors:
     """Outside autograd: run the kernel into `targets`, or into new tensors."""
+    fresh = targets is None
     if targets is None:
         targets = tuple(torch.empty_like(x) for x in xs)
     elif targets is not xs and _entangled(xs, targets):
@@ -110,7 +111,7 @@ def _turn_now(xs: _Tensors, table: Table, inverse: bool, factor: float, targets:
     else:
         torch.autograd.graph.increment_version(targets)
     if targets[0].numel():
-        _run(xs, targets, table, inverse, factor)
+        _run(xs, targets, table, inverse, factor, fresh=fresh)
     return targets
 
 
@@ -120,7 +121,7 @@ def _entangled(xs: _Tensors, targets: _Tensors) -> bool:
     return any(target.untyped_storage().data_ptr() in memory for target in targets)
 
 
-def _run(xs: _Tensors, ys: _Tensors, table: Table, inverse: bool, factor: float) -> None:
+def _run(xs: _Tensors, ys: _Tensors, table: Table, inverse: bool, factor: float, *, fresh: bool = False) -> None:
     """One kernel call for all tensors, from positions or from a table; torch operations where there is no kernel."""
     kernel = dispatch.choose(xs[0])
     views = (xs, ys) if xs[0].dim() == 4 else _as_batches(xs, ys, table)
@@ -132,12 +133,12 @@ def _run(xs: _Tensors, ys: _Tensors, table: Table, inverse: bool, factor: float)
     if table.deferred and source is not None and in_kernel:
         words = source.words_for_kernel()
         if not kernel.rotate_at(
-            *views, source.positions, words, adjacent=adjacent, first=first, inverse=inverse, factor=factor
+            *views, source.positions, words, adjacent=adjacent, first=first, inverse=inverse, factor=factor, fresh=fresh
         ):
             refuse_beyond(source.positions)
         return
     cos, sin = table.cos_sin(torch.float64 if xs[0].dtype == torch.float64 else torch.float32)
-    kernel.rotate(*views, cos, sin, adjacent=adjacent, first=first, inverse=inverse, factor=factor)
+    kernel.rotate(*views, cos, sin, adjacent=adjacent, first=first, inverse=inverse, factor=factor, fresh=fresh)
 
 
 def _as_batches(xs: _Tensors, ys: _Tensors, table: Table) -> tuple[_Tensors, _Tensors] | None:

@@ -46,8 +46,8 @@ class Level(enum.IntEnum):
 
 
 _DTYPES: Final = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
-_ONE_TENSOR: Final = Struct("15q2dq9q").pack  # Rotation with one tensor
-_TWO_TENSORS: Final = Struct("15q2dq18q").pack
+_ONE_TENSOR: Final = Struct("15q2dqq9q").pack  # Rotation with one tensor
+_TWO_TENSORS: Final = Struct("15q2dqq18q").pack
 _PHASES: Final = Struct("10q")
 
 
@@ -154,16 +154,18 @@ def rotate(
     first: int,
     inverse: bool,
     factor: float,
+    fresh: bool = False,
     at: Level | None = None,
 ) -> None:
     """Turn one or two tensors of equal (B, S, D): y_a = factor (a cos - b sin), y_b = factor (a sin + b cos).
 
     An output may be its input. Channels outside [first, first + 2 P) are copied, or left alone in place. Tables are
-    (S, P) or (B | 1, S, P), in float64 for float64 tensors and in float32 for all others.
+    (S, P) or (B | 1, S, P), in float64 for float64 tensors and in float32 for all others. `fresh`: the outputs are
+    memory that nobody has touched yet.
     """
     shape = cos.shape
     table = (shape[0] if len(shape) == 3 else 1, cos.data_ptr(), sin.data_ptr(), 0, 0, 0)
-    _turn(inputs, outputs, shape[-1], table, adjacent, first, inverse, factor, at)
+    _turn(inputs, outputs, shape[-1], table, adjacent, first, inverse, factor, fresh, at)
 
 
 def rotate_at(
@@ -176,6 +178,7 @@ def rotate_at(
     first: int,
     inverse: bool,
     factor: float,
+    fresh: bool = False,
     at: Level | None = None,
 ) -> bool:
     """`rotate` with contiguous int32 or int64 positions (S,) or (B | 1, S) in the place of tables; `words` as in
@@ -183,7 +186,7 @@ def rotate_at(
     """
     rows = positions.shape[0] if positions.dim() == 2 else 1
     table = (rows, 0, 0, positions.data_ptr(), positions.dtype == torch.int32, words.data_ptr())
-    return _turn(inputs, outputs, words.shape[1], table, adjacent, first, inverse, factor, at) == 0
+    return _turn(inputs, outputs, words.shape[1], table, adjacent, first, inverse, factor, fresh, at) == 0
 
 
 def _turn(
@@ -195,6 +198,7 @@ def _turn(
     first: int,
     inverse: bool,
     factor: float,
+    fresh: bool,
     at: Level | None,
 ) -> int:
     library = _library()
@@ -206,11 +210,11 @@ def _turn(
     factors = (factor, -factor if inverse else factor)
     one = (x.data_ptr(), outputs[0].data_ptr(), heads, *x.stride()[:3], *outputs[0].stride()[:3])
     if len(inputs) == 1:
-        description = _ONE_TENSOR(*head, *factors, 1, *one)
+        description = _ONE_TENSOR(*head, *factors, fresh, 1, *one)
     else:
         x, y = inputs[1], outputs[1]
         two = (x.data_ptr(), y.data_ptr(), x.shape[1], *x.stride()[:3], *y.stride()[:3])
-        description = _TWO_TENSORS(*head, *factors, 2, *one, *two)
+        description = _TWO_TENSORS(*head, *factors, fresh, 2, *one, *two)
     failed: int = library.rotate(description)
     if failed > 1:
         raise MemoryError

@@ -29,6 +29,7 @@ typedef struct {
   int64_t positions, narrow;     // address or 0, (table_rows, length); narrow: int32, else int64
   int64_t words;                 // as in Phases
   double cosine_factor, sine_factor;
+  int64_t fresh;  // the targets are memory that nobody has touched yet
   int64_t tensors;
   Tensor tensor[2];
 } Rotation;
