@@ -31,6 +31,7 @@ __all__ = ["BuildError", "Workshop", "apply", "main"]
 
 SUITE: Final = (
     "tests/rotation/test_operator_numbers.py",
+    "tests/rotation/test_operator_exactness.py",
     "tests/rotation/test_operator_positions.py",
     "tests/rotation/test_operator_options.py",
     "tests/rotation/test_operator_autograd.py",
