@@ -93,7 +93,7 @@ def _check(positions: Tensor, dtype: torch.dtype) -> None:
             "positions",
             "of an integer type, float32 or float64",
             positions.dtype,
-            "Half precision cannot even count past 256 or 2048.",
+            "Half precision cannot even count past 256 or 2048." if positions.is_floating_point() else "",
         )
     if dtype not in _REALS:
         raise InputError("dtype", "torch.float32 or torch.float64", dtype, "The result of `rotate` has the type of x.")

@@ -47,9 +47,9 @@ def test_frequencies_are_those_others_call_inv_freq() -> None:
 
 
 def test_it_prints_its_configuration() -> None:
-    assert repr(Rotary(head_dim=8, pairing=Pairing.HALVES)) == "Rotary(head_dim=8, pairing=HALVES, base=10000)"
+    assert repr(Rotary(head_dim=8, pairing=Pairing.HALVES)) == "Rotary(head_dim=8, pairing=HALVES, base=10_000.0)"
     partial = Rotary(head_dim=8, pairing=Pairing.ADJACENT, rotary_dim=4, part=Part.TRAILING, base=500_000.0)
-    assert repr(partial) == "Rotary(head_dim=8, pairing=ADJACENT, base=500000, rotary_dim=4, part=TRAILING)"
+    assert repr(partial) == "Rotary(head_dim=8, pairing=ADJACENT, base=500_000.0, rotary_dim=4, part=TRAILING)"
 
 
 def test_configurations_are_values() -> None:

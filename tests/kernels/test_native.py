@@ -347,8 +347,11 @@ def test_results_larger_than_the_caches_are_the_same_bits(
     turn = Turn(head_dim=D, pairs=D // 2, pairing=pairing)
     cos, sin = tables(some_angles(S, turn.pairs), dtype)
     native.rotate((x,), (y,), cos, sin, **turn.options(level))
+    untouched = torch.empty_like(x)
+    native.rotate((x,), (untouched,), cos, sin, **turn.options(level), fresh=True)
     native.rotate((x,), (x,), cos, sin, **turn.options(level))
     assert identical(x, y)
+    assert identical(x, untouched)
     y.fill_(SENTINEL)
     assert memory.eq(SENTINEL).all()
 

@@ -166,3 +166,33 @@ def test_out_with_gradients() -> None:
     assert refused(rotate_both, tensor(), trained, table(), out=(free, free.clone())) == f"`k` {rest}"
     with torch.no_grad():
         assert rotate(trained, table(), out=free) is free
+
+
+# ---- memory shared by two tensors ----------------------------------------------------------------------------------
+
+
+def test_views_that_overlap_cannot_both_be_turned_in_place() -> None:
+    x = tensor(2, 4, 5, 8)
+    assert refused(rotate_both, x[:, :2], x[:, 1:], table(), inplace=True) == (
+        "`k` must be apart from `q` in memory to be turned in place, but is a view that overlaps it."
+    )
+
+
+def test_views_that_interleave_can_both_be_turned_in_place() -> None:
+    fused = tensor(2, 5, 6, 8)  # (B, S, H + H_kv, D)
+    q, k = fused[:, :, :4].transpose(1, 2), fused[:, :, 4:].transpose(1, 2)
+    expected = rotate_both(q, k, table())
+    for got, want in zip(rotate_both(q, k, table(), inplace=True), expected, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_two_results_cannot_share_memory() -> None:
+    out = tensor()
+    overlapping = "`out` must be two tensors apart in memory, but is two that overlap."
+    assert refused(rotate_both, tensor(), tensor(), table(), out=(out, out)) == overlapping
+
+
+def test_queries_and_keys_need_two_results() -> None:
+    assert refused(rotate_both, tensor(), tensor(), table(), out=(tensor(),)) == (
+        "`out` must be 2 tensors, for `q` and `k`, but is 1."
+    )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ropewalk.errors import ConfigError, InputError
 from ropewalk.frequencies import Geometric
 from ropewalk.pairing import Pairing, Part
-from ropewalk.phase import cos_sin, words_of
+from ropewalk.phase import LARGEST_POSITION, cos_sin, words_of
 from ropewalk.rotation import Table, rotate_both
 from ropewalk.rotation.table import Source
 
@@ -52,11 +52,10 @@ class RotaryConfig:
             problems.append(f"`head_dim` must be a positive integer, but is {self.head_dim!r}.")
         else:
             problems += self._problems_of_width()
-        if not problems:
-            try:
-                self.spectrum()
-            except ConfigError as error:
-                problems += error.problems
+        try:
+            Geometric(width=2, base=self.base)
+        except ConfigError as error:
+            problems += error.problems
         if problems:
             raise ConfigError(problems)
 
@@ -67,6 +66,8 @@ class RotaryConfig:
             return [f"`{name}` must be positive and even, but is {width!r}."]
         if width > self.head_dim:
             return [f"`rotary_dim` must be at most `head_dim` = {self.head_dim}, but is {width}."]
+        if width == self.head_dim and not isinstance(self.part, Part | None):
+            return [f"`part` must be Part.LEADING, Part.TRAILING or None, but is {self.part!r}."]
         if width < self.head_dim and not isinstance(self.part, Part):
             rule = "Part.LEADING or Part.TRAILING where `rotary_dim` is below `head_dim`"
             return [f"`part` must be {rule}, but is {self.part!r}."]
@@ -111,6 +112,8 @@ class Rotary(nn.Module):
         return self._table(positions, dtype, copy=True)
 
     def _table(self, positions: Tensor, dtype: torch.dtype, *, copy: bool) -> Table:
+        if not isinstance(positions, Tensor):
+            raise InputError("positions", "a tensor, (S,) or (B, S)", repr(positions), "A start alone has no length.")
         if positions.dim() not in (1, 2):
             raise InputError("positions", "(S,) or (B, S)", f"of shape {tuple(positions.shape)}")
         source = Source(positions, self._words, copy=copy)
@@ -143,6 +146,7 @@ class Rotary(nn.Module):
         if isinstance(positions, Tensor):
             _check_positions(positions, q)
         elif isinstance(positions, (int, torch.SymInt)) and not isinstance(positions, bool):
+            _check_start(positions)
             positions = torch.arange(positions, positions + q.shape[-2], device=q.device)
         else:
             raise InputError("positions", "a tensor, or an int (the first of consecutive positions)", repr(positions))
@@ -152,12 +156,17 @@ class Rotary(nn.Module):
     def extra_repr(self) -> str:
         """The configuration, for `print(model)`."""
         c = self.config
-        parts = [f"head_dim={c.head_dim}", f"pairing={c.pairing.name}", f"base={c.base:g}"]
+        parts = [f"head_dim={c.head_dim}", f"pairing={c.pairing.name}", f"base={c.base:,}".replace(",", "_")]
         if c.rotary_dim is not None:
             parts.append(f"rotary_dim={c.rotary_dim}")
         if c.part is not None:
             parts.append(f"part={c.part.name}")
         return ", ".join(parts)
+
+
+def _check_start(start: int | torch.SymInt) -> None:
+    if not -LARGEST_POSITION <= start <= LARGEST_POSITION:
+        raise InputError("positions", f"within ±{LARGEST_POSITION}", start)
 
 
 def _check_positions(positions: Tensor, q: Tensor) -> None:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ropewalk.errors import InputError
+from ropewalk.kernels.surroundings import bare
 from ropewalk.rotation.table import Table
 
-__all__ = ["inplace_target", "inputs", "no_gradient", "outputs"]
+__all__ = ["inplace_target", "inputs", "no_gradient", "outputs", "share_memory"]
 
 _FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 
@@ -94,8 +95,23 @@ def _is_expanded(x: Tensor) -> bool:
     return 0 in strides and any(s == 0 and size > 1 for s, size in zip(strides, x.shape, strict=True))
 
 
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two views of one storage, with equal strides, have an element in common. Exact where strides nest."""
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr() or a.stride() != b.stride():
+        return False
+    low, high = (a, b) if a.storage_offset() <= b.storage_offset() else (b, a)
+    rest = high.storage_offset() - low.storage_offset()
+    for stride, size in sorted(zip(low.stride(), low.shape, strict=True), reverse=True):
+        if size == 0 or (stride and rest // stride >= size):
+            return False  # along this axis the higher one begins behind the end of the lower one
+        rest -= rest // stride * stride if stride else 0
+    return True
+
+
 def outputs(tensors: Sequence[Tensor], names: Sequence[str], outs: Sequence[Tensor]) -> None:
     """Tensors of the same shape and type to be written to."""
+    if len(outs) != len(tensors):
+        raise InputError("out", f"{len(tensors)} tensors, for " + " and ".join(f"`{n}`" for n in names), len(outs))
     for x, name, out in zip(tensors, names, outs, strict=True):
         if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
             rule = f"of the shape, dtype and device of `{name}`: {tuple(x.shape)}, {x.dtype}, {x.device}"
@@ -104,6 +120,8 @@ def outputs(tensors: Sequence[Tensor], names: Sequence[str], outs: Sequence[Tens
             raise InputError("out", "contiguous in its last dimension", f"of strides {tuple(out.stride())}")
         if _is_expanded(out):
             raise InputError("out", "a tensor whose elements do not share memory", "expanded")
+    if len(outs) == 2 and (outs[0] is outs[1] or (bare(*outs) and share_memory(outs[0], outs[1]))):
+        raise InputError("out", "two tensors apart in memory", "two that overlap")
 
 
 def no_gradient(tensors: Sequence[Tensor], names: Sequence[str], outs: Sequence[Tensor]) -> None:

@@ -87,6 +87,8 @@ def _check_in_place(xs: _Tensors, names: tuple[str, ...], watched: bool) -> None
     q, k = xs  # what is watched may have no memory: fake and abstract tensors
     if q is k or (not watched and q.data_ptr() == k.data_ptr() and q.numel()):
         raise InputError("k", "another tensor than `q` to be turned in place", "the same")
+    if not watched and checks.share_memory(q, k):
+        raise InputError("k", "apart from `q` in memory to be turned in place", "a view that overlaps it")
 
 
 def _written(results: _Tensors, targets: _Tensors | None) -> _Tensors:

@@ -12,6 +12,7 @@ A plain class on purpose: no dataclass, tuple or pytree, because wrappers that c
 precision look into those, and a rounded table is a wrong rotation.
 """
 
+import math
 from typing import Final, final
 
 import torch
@@ -76,7 +77,7 @@ class Table:
     ) -> None:
         if cos is not None and sin is not None:
             _check(cos, sin, head_dim)
-            _check_conventions(pairing, part)
+            _check_conventions(pairing, part, factor)
             self.shape: tuple[int, ...] = tuple(cos.shape)
             cos, sin = cos.contiguous(), sin.contiguous()
         elif source is not None:
@@ -150,8 +151,10 @@ def _check(cos: Tensor, sin: Tensor, head_dim: int) -> None:
         raise InputError("table", rule, f"{tuple(cos.shape)} and {tuple(sin.shape)}")
 
 
-def _check_conventions(pairing: Pairing, part: Part) -> None:
+def _check_conventions(pairing: Pairing, part: Part, factor: float) -> None:
     if not isinstance(pairing, Pairing):
         raise InputError("pairing", "Pairing.ADJACENT or Pairing.HALVES", repr(pairing))
     if not isinstance(part, Part):
         raise InputError("part", "Part.LEADING or Part.TRAILING", repr(part))
+    if not (math.isfinite(factor) and factor > 0):
+        raise InputError("factor", "a positive finite number", factor)
