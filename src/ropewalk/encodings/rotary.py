@@ -109,15 +109,16 @@ class Rotary(nn.Module):
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin of `positions` (S,) or (B, S): once in a forward pass, for all layers."""
-        return self._table(positions, dtype, copy=True)
+        return self._table(positions, dtype, kept=True)
 
-    def _table(self, positions: Tensor, dtype: torch.dtype, *, copy: bool) -> Table:
+    def _table(self, positions: Tensor, dtype: torch.dtype, *, kept: bool) -> Table:
+        """`kept`: the table outlives this call, and what the caller does to his positions then."""
         if not isinstance(positions, Tensor):
             raise InputError("positions", "a tensor, (S,) or (B, S)", repr(positions), "A start alone has no length.")
         if positions.dim() not in (1, 2):
             raise InputError("positions", "(S,) or (B, S)", f"of shape {tuple(positions.shape)}")
-        source = Source(positions, self._words, copy=copy)
-        on_demand = dtype == torch.float32 and source.enough_for_a_kernel()
+        source = Source(positions, self._words, copy=kept)
+        on_demand = dtype == torch.float32 and source.enough_for_a_kernel(kept=kept)
         cos, sin = (None, None) if on_demand else cos_sin(source.positions, self._words, dtype)
         return Table(
             cos,
@@ -150,7 +151,7 @@ class Rotary(nn.Module):
             positions = torch.arange(positions, positions + q.shape[-2], device=q.device)
         else:
             raise InputError("positions", "a tensor, or an int (the first of consecutive positions)", repr(positions))
-        table = self._table(positions, torch.float32, copy=torch.is_grad_enabled())  # else it is used here and now
+        table = self._table(positions, torch.float32, kept=torch.is_grad_enabled())  # else it is used here and now
         return rotate_both(q, k, table, inplace=inplace, out=out, inverse=inverse)
 
     def extra_repr(self) -> str:

@@ -75,6 +75,7 @@ def _rotate(
         overwrite = inplace and not table.learned  # the gradient of a learned table needs x as it was
         return _written(results, xs if overwrite else outs)
     if torch.is_grad_enabled() and any(x.requires_grad for x in xs):
+        table = table.made_for(xs[0].dtype)
         return tuple(_with_gradient(x, table, inverse, factor, inplace) for x in xs)
     return _turn_now(xs, table, inverse, factor, xs if inplace else outs)
 

@@ -5,8 +5,9 @@
     head_dim    D; channels [first, first + 2 P) turn, the others pass
     factor      attention factor of the scaling; kept out of cos and sin, so that the inverse is R^T / factor
 
-A table made from positions remembers them. On a GPU, and for the few positions of a decoding step on a CPU, that is all
-it holds: the kernel makes the phases itself, and cos and sin come into being only for those who ask.
+A table made from positions remembers them. On a GPU, and for the few positions of a decoding step that is turned here
+and now on a CPU, that is all it holds: the kernel makes the phases itself, and cos and sin come into being only for
+those who ask.
 
 A plain class on purpose: no dataclass, tuple or pytree, because wrappers that cast the inputs of a forward pass to half
 precision look into those, and a rounded table is a wrong rotation.
@@ -27,7 +28,7 @@ from ropewalk.phase import cos_sin, device_words, native_words
 __all__ = ["Source", "Table"]
 
 _FEW: Final = 64
-"""Positions whose phases the C kernel makes anew in every call: a decoding step of a batch."""
+"""Positions whose phases the C kernel makes in the call that turns them: a decoding step of a batch."""
 
 
 @final
@@ -48,14 +49,15 @@ class Source:
             return native_words(self.words)
         return device_words(self.words, self.positions.device)
 
-    def enough_for_a_kernel(self) -> bool:
-        """Whether a kernel can make the phases itself, and at less cost than a table."""
+    def enough_for_a_kernel(self, *, kept: bool) -> bool:
+        """Whether a kernel can make the phases itself, at less cost than a table that is `kept` for other calls."""
         positions = self.positions
         if positions.dtype not in (torch.int64, torch.int32) or torch.compiler.is_compiling() or not bare(positions):
             return False
         if positions.is_cuda:
             return triton_rotate.available()
-        return positions.is_cpu and positions.numel() <= _FEW and positions.is_contiguous() and native.available()
+        few = positions.is_cpu and positions.numel() <= _FEW
+        return few and not kept and positions.is_contiguous() and native.available()
 
 
 @final
@@ -132,6 +134,14 @@ class Table:
     def dtype(self) -> torch.dtype:
         """float32 or float64."""
         return torch.float32 if self._cos is None else self._cos.dtype
+
+    def made_for(self, dtype: torch.dtype) -> "Table":
+        """A table whose numbers are good for tensors of `dtype`, made once for the forward and the backward pass."""
+        if dtype != torch.float64 or self.dtype == torch.float64:
+            return self
+        cos, sin = self.cos_sin(dtype)
+        part = Part.LEADING if self.first == 0 else Part.TRAILING
+        return Table(cos, sin, pairing=self.pairing, head_dim=self.head_dim, part=part, factor=self.factor)
 
     @property
     def learned(self) -> bool:
