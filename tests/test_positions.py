@@ -279,7 +279,28 @@ BAD: dict[str, tuple[Callable[[], Tensor], str]] = {
         lambda: from_cu_seqlens(torch.tensor(3), total=3),
         "`cu_seqlens` must be (N + 1,), but is of shape ().",
     ),
+    "no sums": (
+        lambda: from_cu_seqlens(torch.tensor([], dtype=torch.int64), total=3),
+        "`cu_seqlens` must be (N + 1,), and begin with 0, but is empty.",
+    ),
+    "a negative length": (lambda: consecutive(-1), "`length` must be at least 0, but is -1."),
+    "a real offset": (
+        lambda: consecutive(3, offset=0.5),  # type: ignore[arg-type]  # on purpose
+        "`offset` must be an integer, or a tensor (B,) of them, but is 0.5.",
+    ),
+    "a truth for an offset": (
+        lambda: consecutive(3, offset=True),
+        "`offset` must be an integer, or a tensor (B,) of them, but is True.",
+    ),
+    "two devices": (
+        lambda: consecutive(3, offset=torch.tensor([1]), device="meta"),
+        "`device` must be that of `offset`, cpu, or None, but is meta.",
+    ),
 }
+
+
+def test_every_number_of_a_mask_but_zero_is_a_token() -> None:
+    assert from_mask(torch.tensor([[0, 2, 2, 0], [1, 1, 1, 1]])).tolist() == [[0, 0, 1, 0], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -69,7 +69,8 @@ def _rows(words: str, device: torch.device) -> Tensor:
 def cos_sin(positions: Tensor, words: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """cos and sin of every phase, (..., S, P), float32 or float64.
 
-    Real positions that require gradients are differentiable; everything else is a constant to autograd.
+    Real positions that require gradients are differentiable; everything else is a constant to autograd. Positions are
+    checked to lie within 31 bits, but under function transforms, and compiled where they require gradients, nobody can.
     """
     _check(positions, dtype)
     if torch.compiler.is_compiling() and not positions.requires_grad:

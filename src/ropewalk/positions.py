@@ -21,19 +21,25 @@ _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.
 
 def consecutive(length: int, *, offset: int | Tensor = 0, device: torch.device | str | None = None) -> Tensor:
     """offset, offset + 1, ...: (S,) for one offset, (B, S) for a tensor (B,) of them (tokens already in a cache)."""
+    if length < 0:
+        raise InputError("length", "at least 0", length)
     if isinstance(offset, Tensor):
         _check_integers("offset", offset, 1, "(B,)")
+        if device is not None and torch.device(device) != offset.device:
+            raise InputError("device", f"that of `offset`, {offset.device}, or None", device)
         return offset.to(torch.int64).unsqueeze(-1) + torch.arange(length, device=offset.device)  # (B, S)
+    if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
+        raise InputError("offset", "an integer, or a tensor (B,) of them", repr(offset))
     return torch.arange(offset, offset + length, device=device)
 
 
 def from_mask(mask: Tensor) -> Tensor:
-    """Positions (B, S) of a padded batch from its mask (B, S): true or 1 where a token is real."""
+    """Positions (B, S) of a padded batch from its mask (B, S): true, or not 0, where a token is real."""
     if mask.dtype != torch.bool:
         _check_integers("mask", mask, 2, "(B, S)", rule="of bool or an integer type")
     elif mask.dim() != 2:
         raise InputError("mask", "(B, S)", f"of shape {tuple(mask.shape)}")
-    real = mask.to(torch.int64)
+    real = (mask != 0).to(torch.int64)
     return (real.cumsum(-1) - 1) * real
 
 
@@ -50,9 +56,13 @@ def from_lengths(lengths: Tensor, *, total: int) -> Tensor:
 def from_cu_seqlens(cu_seqlens: Tensor, *, total: int) -> Tensor:
     """Positions (T,) of packed documents from their running sums (N + 1,): 0, end of the first, end of the second, ...
 
+    They must begin with 0: nothing looks at their values.
+
     `total` is T, the length of the packed tensor: it is known to the host, the last running sum is not.
     """
     _check_integers("cu_seqlens", cu_seqlens, 1, "(N + 1,)")
+    if cu_seqlens.shape[0] == 0:
+        raise InputError("cu_seqlens", "(N + 1,), and begin with 0", "empty")
     return _since(cu_seqlens.to(torch.int64), total)
 
 

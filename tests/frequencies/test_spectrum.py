@@ -18,7 +18,7 @@ from ropewalk.frequencies import Geometric
 WIDTHS = (2, 4, 6, 8, 64, 80, 128, 256, 512)
 BASES = (100, 1_000.0, 10_000.0, 500_000.0, 1e7, 1.5, 12_345.678)
 NO_INTEGER = "`width` must be a positive even integer, but is {!r}."
-NO_NUMBER = "`base` must be a positive finite number, but is {!r}."
+NO_NUMBER = "`base` must be a finite number of at least 1, but is {!r}."
 
 
 def relative_error(theta: Decimal, base: float, exponent: "mpmath.mpf") -> float:
@@ -129,8 +129,8 @@ def test_a_width_that_is_no_positive_even_integer_is_refused(width: object) -> N
     assert caught.value.problems == (NO_INTEGER.format(width),)
 
 
-@pytest.mark.parametrize("base", [0, 0.0, -1.0, math.inf, -math.inf, math.nan, "10000", None, 1 + 0j])
-def test_a_base_that_is_no_positive_finite_number_is_refused(base: object) -> None:
+@pytest.mark.parametrize("base", [0, 0.0, 0.999, -1.0, math.inf, -math.inf, math.nan, True, "10000", None, 1j])
+def test_a_base_that_is_no_finite_number_of_at_least_1_is_refused(base: object) -> None:
     with pytest.raises(ConfigError) as caught:
         Geometric(width=8, base=base)  # type: ignore[arg-type]
     assert str(caught.value) == NO_NUMBER.format(base)

@@ -204,6 +204,14 @@ BAD: dict[str, tuple[Callable[[], Tensor], str]] = {
         lambda: convert_projection(torch.zeros(()), heads=1, head_dim=8, source=ADJACENT, target=HALVES),
         "`weight` must be of 1 · 8 = 8 rows, but is of shape ().",
     ),
+    "a pairing by its name": (
+        lambda: channel_order(8, "adjacent", HALVES),  # type: ignore[arg-type]  # on purpose
+        "`source` must be Pairing.ADJACENT or Pairing.HALVES, but is 'adjacent'.",
+    ),
+    "no pairing": (
+        lambda: channel_order(8, HALVES, None),  # type: ignore[arg-type]  # on purpose
+        "`target` must be Pairing.ADJACENT or Pairing.HALVES, but is None.",
+    ),
 }
 
 

@@ -36,8 +36,8 @@ class Geometric:
         problems = []
         if not isinstance(self.width, int) or self.width <= 0 or self.width % 2:
             problems.append(f"`width` must be a positive even integer, but is {self.width!r}.")
-        if not (isinstance(self.base, (int, float)) and math.isfinite(self.base) and self.base > 0):
-            problems.append(f"`base` must be a positive finite number, but is {self.base!r}.")
+        if isinstance(self.base, bool) or not isinstance(self.base, int | float) or not 1 <= self.base < math.inf:
+            problems.append(f"`base` must be a finite number of at least 1, but is {self.base!r}.")
         if problems:
             raise ConfigError(problems)
 

@@ -22,6 +22,9 @@ def channel_order(
     head_dim: int, source: Pairing, target: Pairing, *, rotary_dim: int | None = None, part: Part | None = None
 ) -> Tensor:
     """Index (D,) with target_channels = source_channels[index] for one head."""
+    for name, pairing in (("source", source), ("target", target)):
+        if not isinstance(pairing, Pairing):
+            raise InputError(name, "Pairing.ADJACENT or Pairing.HALVES", repr(pairing))
     turned = head_dim if rotary_dim is None else rotary_dim
     if turned <= 0 or turned % 2 or turned > head_dim:
         raise InputError("rotary_dim", f"even, positive and at most `head_dim` = {head_dim}", turned)
