@@ -1,4 +1,4 @@
-// 16 lanes: AVX-512 with BF16. Loads and stores of the 16-bit types, halves and adjacent pairs.
+// 16 lanes: AVX-512 with BF16. Loads and stores of each type, halves and adjacent pairs.
 #ifndef ROPEWALK_LANES16_H
 #define ROPEWALK_LANES16_H
 
@@ -18,7 +18,14 @@ INLINE Vector_16 times_plus_16(Vector_16 a, Vector_16 b, Vector_16 c) { return _
 INLINE Vector_16 minus_times_16(Vector_16 a, Vector_16 b, Vector_16 c) { return _mm512_fnmadd_ps(a, b, c); }
 INLINE Vector_16 everywhere_16(float x) { return _mm512_set1_ps(x); }
 
+INLINE Vector_16 load_float32_16(const float *p) { return _mm512_loadu_ps(p); }
 // Streaming goes past the caches: for results too large for them, which then need not be read before they are written.
+INLINE void store_float32_16(float *p, Vector_16 x, int stream) {
+  if (stream)
+    _mm512_stream_ps(p, x);
+  else
+    _mm512_storeu_ps(p, x);
+}
 INLINE void store_bits_16(uint16_t *p, __m512i bits, int stream) {
   if (stream)
     _mm512_stream_si512((__m512i *)p, bits);
@@ -43,6 +50,21 @@ INLINE __m512i two_float16_16(Vector_16 first, Vector_16 second) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(to_float16_16(first)), to_float16_16(second), 1);
 }
 
+// Adjacent pairs. Splitting within 128-bit lanes is one shuffle; it leaves the pairs in the order 0 1 8 9 2 3 10 11 ...,
+// so the table's row is put into the same order, and joining undoes it for nothing.
+INLINE Vector_16 load_table_shuffled_16(const float *p) {
+  __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  return _mm512_castpd_ps(_mm512_permutexvar_pd(order, _mm512_loadu_pd((const double *)p)));
+}
+INLINE void split_float32_16(const float *p, Vector_16 *a, Vector_16 *b) {
+  Vector_16 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
+  *a = _mm512_shuffle_ps(low, high, 0x88);
+  *b = _mm512_shuffle_ps(low, high, 0xdd);
+}
+INLINE void join_float32_16(float *p, Vector_16 a, Vector_16 b, int stream) {
+  store_float32_16(p, _mm512_unpacklo_ps(a, b), stream);
+  store_float32_16(p + 16, _mm512_unpackhi_ps(a, b), stream);
+}
 // A pair of 16-bit channels is one 32-bit word: the first channel its low half, the second its high half. Joining
 // narrows 16 first channels and 16 second ones into one register and deals them out in turn.
 INLINE __m512i dealt_in_turn_16(__m512i firsts_then_seconds) {

@@ -35,7 +35,7 @@ EXPORT int ropewalk_has_level(int level) {
   int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (level == AVX2) return avx2;
   if (level == AVX512)
-    return levels[AVX2] && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512bf16");
 #endif
@@ -74,20 +74,13 @@ static int run(Job *job, ptrdiff_t threads, ptrdiff_t elements) {
   return job->failed;
 }
 
-// Float32 is turned in 8 lanes where there are 16: the memory is what it waits for, and half as wide accesses come
-// through it better (0.8-1.0 of the time of 16 lanes, Zen 5). The 16-bit types are twice as dense, and gain from 16.
-static const Level *level_of(const Rotation *rotation) {
-  int narrower = rotation->level == AVX512 && rotation->dtype == FLOAT32;
-  return levels[narrower ? AVX2 : rotation->level];
-}
-
 static void turn_share(const void *call, ptrdiff_t index, ptrdiff_t shares, int *failed) {
   const Rotation *rotation = call;
   (void)failed;
   for (ptrdiff_t t = 0; t < rotation->tensors; t++) {
     const Tensor *tensor = &rotation->tensor[t];
     ptrdiff_t all = units(rotation, tensor);
-    TurnUnits turn = level_of(rotation)->turn[rotation->dtype][rotation->pairing];
+    TurnUnits turn = levels[rotation->level]->turn[rotation->dtype][rotation->pairing];
     turn(rotation, tensor, all * index / shares, all * (index + 1) / shares);
   }
 }
