@@ -17,7 +17,7 @@ pairings = pytest.mark.parametrize("pairing", Pairing, ids=lambda pairing: pairi
 backends = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 
 LENGTHS = range(5, 105, 5)
-"""20 of them, on both sides of the number of positions whose phases the kernel makes itself."""
+"""20 of them."""
 
 
 @pytest.fixture(autouse=True)
